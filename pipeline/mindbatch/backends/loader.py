@@ -227,7 +227,8 @@ def _code_type(
         return None
     stored = dict.fromkeys(folder.code_type(names(part.source)) for part in spec.parts)
     kinds = [kind for kind in stored if kind is not None]
-    if len(kinds) < len(stored):
+    # Of stored transposes only those of stacks are read by outputs.
+    if len(kinds) < len(stored) or any(part.transposed and part.matrix is None for part in spec.parts):
         return None
     return chosen(kinds, inputs // spec.local_segments(shard))
 

@@ -280,37 +280,53 @@ inline void grouped_tile_of(int64_t rows, const LinearArgs& a, const GroupedRows
   }
 }
 
-// One panel for all rows; acc holds what `sums_and_waiting` says. While there are several tiles, codes of some groups are
-// unpacked and stay in the first-level cache as the tiles pass by.
-template <class Codes, bool IsUnpacked>
-inline void grouped_panel(const LinearArgs& a, const Tiling& tiling, const GroupedRows& x, int64_t p, float* acc) {
-  typedef Grouped<Codes, IsUnpacked> Kind;
-  constexpr int64_t kInputsAtOnce = 256;
-  const int64_t inputs = a.groups.inputs, groups = num_groups(a), of_segment = groups / a.segments;
-  const int64_t most = tiling.tiles == 1 ? of_segment : kInputsAtOnce / inputs, words = inputs / 4 * Kind::kWords;
+// One panel for all rows, at most so many groups of it at a time, which stay in the first-level cache as the tiles pass by.
+// prepare: (their bytes, how many). multiply: (first row, rows, first group, how many, bytes, is_first, sums), which adds to the
+// sums of a tile. acc holds what `sums_and_waiting` says.
+template <class Prepare, class Multiply>
+inline void panel_by_groups(const LinearArgs& a, const Tiling& tiling, int64_t p, int64_t most, float* acc, Prepare prepare,
+                            Multiply multiply) {
+  const int64_t groups = num_groups(a), of_segment = groups / a.segments;
   const char* panel = static_cast<const char*>(a.weights) + p * groups * a.groups.bytes;
   float* waiting = acc + a.rows * kPanel;
-  alignas(64) char bytes[IsUnpacked ? kInputsAtOnce * kPanel : 1];
   for (int64_t s = 0; s < a.segments; s++)
     for (int64_t begin = 0; begin < of_segment; begin += most) {
       const int64_t g = s * of_segment + begin, some = of_segment - begin < most ? of_segment - begin : most;
       const char* its = panel + g * a.groups.bytes;
-      if constexpr (IsUnpacked)
-        for (int64_t i = 0; i < some; i++) unpack<Codes>(its + i * a.groups.bytes, inputs, bytes + i * inputs * kPanel);
+      prepare(its, some);
       const bool is_last = begin + some == of_segment;
       for (int64_t t = 0; t < tiling.tiles; t++) {
-        const int64_t first = tiling.begin(t), height = tiling.height(t), place = first * groups + g * height;
+        const int64_t first = tiling.begin(t), height = tiling.height(t);
         if (is_last && s + 1 == a.segments) own_lines(a, first, height, p * kPanel);
-        const GroupedRows rows = {x.words + place * words, x.scales + place, x.sums + place, x.starts + place};
         float* sums = acc + first * kPanel;
-        grouped_tile_of<Kind, Kind::kTileRows>(height, a, rows, its, IsUnpacked ? bytes : its,
-                                               IsUnpacked ? inputs * kPanel : a.groups.bytes, some, begin == 0, sums);
+        multiply(first, height, g, some, its, begin == 0, sums);
         if (is_last)
           add_segment(rows_of(a, first, height), s, p * kPanel, waiting + first * kPanel * complete_before(a.segments - 1),
                       {0, height}, [&](int64_t r, int64_t i) { return load(sums + r * kPanel + i); });
       }
     }
   summarise(a, p);
+}
+
+// Of several tiles, codes of 4 bits are unpacked for all of them.
+template <class Codes, bool IsUnpacked>
+inline void grouped_panel(const LinearArgs& a, const Tiling& tiling, const GroupedRows& x, int64_t p, float* acc) {
+  typedef Grouped<Codes, IsUnpacked> Kind;
+  constexpr int64_t kInputsAtOnce = 256;
+  const int64_t inputs = a.groups.inputs, groups = num_groups(a), words = inputs / 4 * Kind::kWords;
+  const int64_t step = IsUnpacked ? inputs * kPanel : a.groups.bytes;
+  alignas(64) char bytes[IsUnpacked ? kInputsAtOnce * kPanel : 1];
+  const auto unpack_some = [&](const char* its, int64_t some) {
+    if constexpr (IsUnpacked)
+      for (int64_t i = 0; i < some; i++) unpack<Codes>(its + i * a.groups.bytes, inputs, bytes + i * step);
+  };
+  const auto multiply = [&](int64_t first, int64_t height, int64_t g, int64_t some, const char* its, bool is_first, float* sums) {
+    const int64_t place = first * groups + g * height;
+    const GroupedRows rows = {x.words + place * words, x.scales + place, x.sums + place, x.starts + place};
+    grouped_tile_of<Kind, Kind::kTileRows>(height, a, rows, its, IsUnpacked ? bytes : its, step, some, is_first, sums);
+  };
+  const int64_t most = tiling.tiles == 1 ? groups : kInputsAtOnce / inputs;
+  panel_by_groups(a, tiling, p, most, acc, unpack_some, multiply);
 }
 
 // As `linear`.

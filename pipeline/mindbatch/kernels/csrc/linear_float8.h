@@ -158,33 +158,23 @@ void linear_float8(const LinearArgs& a) {
   constexpr int64_t kInputsAtOnce = 128;
   const Tiling tiling(a.rows, kFloat8Rows);
   const Bfloat16::Word* x = float8_rows(a, tiling);
-  const int64_t inputs = a.groups.inputs, groups = num_groups(a), of_segment = groups / a.segments, most = kInputsAtOnce / inputs;
-  const int64_t words = inputs / 2 * Bfloat16::kWords;
+  const int64_t inputs = a.groups.inputs, groups = num_groups(a), words = inputs / 2 * Bfloat16::kWords;
   each_panel(a, [&](int64_t p, int thread) {
-    float *acc = scratch(1 + thread, sums_and_waiting(a.rows, a.segments)), *waiting = acc + a.rows * kPanel;
-    const char* panel = static_cast<const char*>(a.weights) + p * groups * a.groups.bytes;
     alignas(64) char numbers[kInputsAtOnce * kPanel * 2];
-    for (int64_t s = 0; s < a.segments; s++)
-      for (int64_t begin = 0; begin < of_segment; begin += most) {
-        const int64_t g = s * of_segment + begin, some = of_segment - begin < most ? of_segment - begin : most;
-        const char* its = panel + g * a.groups.bytes;
-        for (int64_t i = 0; i < some * inputs; i += 4) {
-          const char* line = its + i / inputs * a.groups.bytes + i % inputs * kPanel;
-          __builtin_prefetch(line + kPanelAhead);
-          __builtin_prefetch(line + kPanelAhead + kRowBytes / 2);
-          widen_line(line, numbers + i * kPanel * 2);
-        }
-        const bool is_last = begin + some == of_segment;
-        for (int64_t t = 0; t < tiling.tiles; t++) {
-          const int64_t first = tiling.begin(t), height = tiling.height(t);
-          if (is_last && s + 1 == a.segments) own_lines(a, first, height, p * kPanel);
-          float* sums = acc + first * kPanel;
-          float8_tile_of<kFloat8Rows>(height, a, x + (first * groups + g * height) * words, its, numbers, some, begin == 0, sums);
-          if (is_last)
-            add_segment(rows_of(a, first, height), s, p * kPanel, waiting + first * kPanel * complete_before(a.segments - 1),
-                        {0, height}, [&](int64_t r, int64_t i) { return load(sums + r * kPanel + i); });
-        }
+    const auto widen_some = [&](const char* its, int64_t some) {
+      for (int64_t i = 0; i < some * inputs; i += 4) {
+        const char* line = its + i / inputs * a.groups.bytes + i % inputs * kPanel;
+        __builtin_prefetch(line + kPanelAhead);
+        __builtin_prefetch(line + kPanelAhead + kRowBytes / 2);
+        widen_line(line, numbers + i * kPanel * 2);
       }
-    summarise(a, p);
+    };
+    const auto multiply = [&](int64_t first, int64_t height, int64_t g, int64_t some, const char* its, bool is_first,
+                              float* sums) {
+      const Bfloat16::Word* rows = x + (first * groups + g * height) * words;
+      float8_tile_of<kFloat8Rows>(height, a, rows, its, numbers, some, is_first, sums);
+    };
+    float* acc = scratch(1 + thread, sums_and_waiting(a.rows, a.segments));
+    panel_by_groups(a, tiling, p, kInputsAtOnce / inputs, acc, widen_some, multiply);
   });
 }

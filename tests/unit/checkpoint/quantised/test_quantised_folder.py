@@ -8,24 +8,20 @@ import numpy as np
 import pytest
 from safetensors_writer import write_shards
 
-from mindbatch.architecture.tensor_spec import source_shapes
 from mindbatch.backends.loader import load_weights
 from mindbatch.checkpoint.folders.folder_files import read_config
 from mindbatch.checkpoint.folders.model_folder import ModelFolder
-from mindbatch.checkpoint.quantised.folder import QuantisedFolder
-from mindbatch.checkpoint.quantised.small_floats import E4M3
 from mindbatch.config_json.quantisation import open_whole
 from mindbatch.io.errors import CheckpointError
-from mindbatch.kernels.codes import INT8_BY_OUTPUT, CodeType, packed_type
 from mindbatch.kernels.reference import ReferenceKernels
 from mindbatch.model_spec.described_folder import check_tensors
 from mindbatch.model_spec.model_spec import ModelSpec
 from mindbatch.model_spec.registry import describe, tensor_specs
 from mindbatch.parallel.topology import RankPart, TensorSlice
 from quantised_folders import METHODS, Sample, sample
-from quantised_matrices import E2M1
+from quantised_stacks import mxfp4
 from quantising_methods import gptq
-from small_configs import EXPERTS, LLAMA
+from small_configs import LLAMA
 
 MATRIX = "model.layers.0.mlp.down_proj"  # [32, 48]
 STATE = "weight.quant_state.bitsandbytes__nf4"
@@ -54,27 +50,6 @@ def test_a_quantised_matrix_is_read_as_the_floats_that_it_stands_for(tmp_path: P
         rows, columns = slice(3, 30), slice(8, 41)
         part = folder.floats(f"{MATRIX}.weight", rows=rows, columns=columns)
         np.testing.assert_array_equal(part, made.floats[f"{MATRIX}.weight"][rows, columns])
-
-
-def mxfp4() -> Sample:
-    """A model whose stacks of experts are in MXFP4."""
-    settings = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
-    sizes = {"model_type": "gpt_oss", "hidden_size": 64, "intermediate_size": 32}
-    config = LLAMA | EXPERTS["gpt_oss"] | sizes | {"quantization_config": settings}
-    generator = np.random.default_rng(3)
-    made = Sample(config, {}, {})
-    for name, shape in source_shapes(tensor_specs(describe(config))).items():
-        if len(shape) < 3:
-            made.tensors[name] = made.floats[name] = generator.standard_normal(shape).astype(np.float32)
-            continue
-        count, inputs, outputs = shape
-        codes = generator.integers(0, 16, (count, outputs, inputs // 32, 32))
-        scales = generator.integers(100, 140, (count, outputs, inputs // 32))
-        made.tensors[f"{name}_blocks"] = (codes[..., ::2] | codes[..., 1::2] << 4).astype(np.uint8)
-        made.tensors[f"{name}_scales"] = scales.astype(np.uint8)
-        numbers = E2M1[codes] * 2.0 ** (scales - 127)[..., None]
-        made.floats[name] = numbers.reshape(count, outputs, inputs).swapaxes(1, 2).astype(np.float32)
-    return made
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -113,65 +88,6 @@ def test_a_scale_of_mxfp4_that_is_no_number_is_refused(tmp_path: Path) -> None:
         pytest.raises(CheckpointError, match="matrix 2: exponent 255"),
     ):
         load_weights(ModelSpec.of(describe(made.config)), folder, ReferenceKernels())
-
-
-@pytest.mark.parametrize(
-    ("method", "kind"),
-    [
-        ("int8", CodeType("int8")),
-        ("packed", CodeType("int4", 16)),
-        ("packed_zeros", CodeType("int4", 16, has_offsets=True)),
-        ("packed_order", None),
-        ("awq", CodeType("int4", 16, has_offsets=True)),
-        ("gptq8", CodeType("int8", 16, has_offsets=True)),
-        ("nvfp4", CodeType("float4", 16)),
-        ("ascend_static", CodeType("int8")),
-        ("ascend_int4", CodeType("int4", 16)),
-        ("nf4", None),
-        ("fp8", CodeType("float8", 32)),
-    ],
-)
-def test_the_whole_numbers_of_a_matrix_are_known(tmp_path: Path, method: str, kind: CodeType | None) -> None:
-    made = sample(method, LLAMA)
-    with opened(made.write(tmp_path), made.config) as folder:
-        assert isinstance(folder, QuantisedFolder)
-        assert folder.code_type("model.norm.weight") is None
-        assert folder.code_type(f"{MATRIX}.weight") == kind
-
-
-def test_integers_with_a_scale_for_each_output_are_given_as_they_are(tmp_path: Path) -> None:
-    made = sample("int8", LLAMA)
-    with opened(made.write(tmp_path), made.config) as folder:
-        assert isinstance(folder, QuantisedFolder)
-        codes = folder.codes(f"{MATRIX}.weight", slice(2, 9), slice(1, 40), INT8_BY_OUTPUT)
-        np.testing.assert_array_equal(codes.numbers, made.tensors[f"{MATRIX}.weight"][2:9, 1:40])
-        np.testing.assert_array_equal(codes.scales, made.tensors[f"{MATRIX}.weight_scale"][2:9])
-        assert codes.offsets is None
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_codes_times_scales_are_the_floats(tmp_path: Path, method: str) -> None:
-    """Of a slice, in the folder's groups, in smaller ones, and as numbers of another type, with offsets."""
-    made, rows, columns = sample(method, LLAMA), slice(3, 30), slice(16, 48)
-    with opened(made.write(tmp_path), made.config) as folder:
-        assert isinstance(folder, QuantisedFolder)
-        if (kind := folder.code_type(f"{MATRIX}.weight")) is None:
-            return
-        others = [CodeType("int8", 16, has_offsets=True)]
-        table = E4M3 if kind.numbers == "float8" else np.arange(256, dtype=np.uint8).view(np.int8)
-        for packed in filter(None, (packed_type([kind], 16), packed_type([kind, *others], 16))):
-            codes = folder.codes(f"{MATRIX}.weight", rows, columns, packed)
-            size = packed.group or 32
-            floats = table[codes.numbers.view(np.uint8)].reshape(27, -1, size) * codes.scales[:, :, None]
-            if packed.has_offsets:
-                assert codes.offsets is not None
-                floats = floats + codes.offsets[:, :, None]
-            expected = made.floats[f"{MATRIX}.weight"][rows, columns]
-            # Scales of float32 make offsets that are rounded once more.
-            exact = 0 if packed == kind and not kind.has_offsets else 2e-7
-            np.testing.assert_allclose(
-                floats.reshape(27, -1), expected, rtol=0, atol=exact * abs(expected).max()
-            )
 
 
 def broken(end: str, at: Any, value: Any) -> Any:
