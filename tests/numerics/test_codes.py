@@ -1,5 +1,6 @@
 """Matrices that stay as codes: what a rank packs, and products to the bits of their declaration."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,9 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from adapter_models import GEOMETRY, logits
+from safetensors_writer import safetensors_bytes
 
 from mindbatch.backends import native
 from mindbatch.backends.loader import kept_as_codes, load_weights
+from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.quantised.small_floats import E4M3
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.kernels.choice import choose_kernels
@@ -268,3 +271,41 @@ def test_plans_count_the_bits_of_codes(tmp_path: Path) -> None:
     )
     assert plain.weight_bytes == plain.num_parameters * FLOAT32.itemsize
     assert plain.weight_types == "float32"
+
+
+def write_adapter(folder: Path) -> Path:
+    """A PEFT folder that changes the queries and what the feed-forwards give."""
+    chance, pairs = np.random.default_rng(5), {}
+    for layer in range(LARGER["num_hidden_layers"]):
+        for name, outputs, inputs in (("self_attn.q_proj", 256, 256), ("mlp.down_proj", 256, 512)):
+            module = f"base_model.model.model.layers.{layer}.{name}"
+            pairs[f"{module}.lora_A.weight"] = chance.normal(0, 0.05, (4, inputs)).astype(np.float32)
+            pairs[f"{module}.lora_B.weight"] = chance.normal(0, 0.05, (outputs, 4)).astype(np.float32)
+    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "down_proj"]}
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    (folder / "adapter_model.safetensors").write_bytes(safetensors_bytes(pairs))
+    return folder
+
+
+@pytest.mark.parametrize("method", ["gptq", "fp8", "modelopt_mixed"])
+def test_an_adapter_beside_codes_changes_its_own_rows(tmp_path: Path, method: str) -> None:
+    """Rows without it have the bits of the model alone; it adds nearly what it adds to the floats."""
+    made, adapter = sample(method, LARGER), open_adapter(write_adapter(tmp_path / "adapter"))
+    made.write(tmp_path)
+    changes = []
+    for quantization in ("auto", None):
+        folder, spec = open_model(ModelConfig(checkpoint_name_or_path=str(tmp_path)))
+        with folder:
+            kernels = choose_kernels("native", "CPU", quantization=quantization)
+            alone = native.load(spec, folder, kernels, GEOMETRY)
+            fitted = native.fit_adapters(spec, {"own": adapter})
+            beside = native.load(spec, folder, kernels, GEOMETRY, adapters=fitted)
+            assert beside.adapters is not None
+            beside.adapters.load(1, "own")
+        [base] = logits(alone, [([1, 5, 9], 0)])
+        plain, own = logits(beside, [([1, 5, 9], 0), ([1, 5, 9], 1)])
+        np.testing.assert_array_equal(plain, base)
+        changes.append(own - plain)
+    assert np.abs(changes[1]).max() > 0.005
+    assert np.abs(changes[0] - changes[1]).max() < 0.5 * np.abs(changes[1]).max()
