@@ -52,12 +52,11 @@ struct Int8Codes {
   static int64_t place(int64_t output, int64_t input) { return output * 4 + input; }
 };
 
-// Products of four unsigned bytes of weights with four signed bytes of x, for which x has so many kWords. They are added to
-// sums of their own type, which `widened` makes int32 after the products of kAtOnce words at most.
+// Products of four unsigned bytes of weights with four signed bytes of x, for which x has so many kWords. Their sums are int32,
+// or int16 for the products of kAtOnce words at most.
 #if defined(MB_HAS_DOT_BYTES)
 template <class Codes>
 struct Products {
-  typedef IntVec Sum;
   static constexpr int kWords = 1, kAtOnce = 0;
   // ARM multiplies bytes with a sign: codes of 8 bits get theirs back.
   static constexpr bool kHasSign = !kDotsAreShifted && Codes::kLargest > 127;
@@ -73,7 +72,6 @@ struct Products {
 // Products of int16, as Int8Words has them.
 template <class Codes, class = void>
 struct Products {
-  typedef IntVec Sum;
   static constexpr int kWords = 2, kAtOnce = 0;
   static constexpr bool kHasSign = false;
 
@@ -92,7 +90,6 @@ struct Products {
 // Sums of two products that int16 holds, and those of several words too: codes of 4 bits are small.
 template <class Codes>
 struct Products<Codes, std::enable_if_t<Codes::kBits == 4>> {
-  typedef ShortVec Sum;
   static constexpr int kWords = 1, kAtOnce = 32767 / (2 * Codes::kLargest * 127);
   static constexpr bool kHasSign = false;
 
