@@ -8,7 +8,7 @@ set -euo pipefail
 # shellcheck source=scripts/debian.sh
 source "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/debian.sh"
 
-tests=(tests/unit/{kernels,engine} tests/numerics/test_{draws,shipped_models,program,rounded_weights}.py)
+tests=(tests/unit/{kernels,engine} tests/numerics/test_{codes,draws,shipped_models,program,rounded_weights}.py)
 arm=$root/build/arm
 site=$arm/venv/lib/python3.11/site-packages
 
