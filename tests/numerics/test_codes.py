@@ -263,7 +263,8 @@ def test_plans_count_the_bits_of_codes(tmp_path: Path) -> None:
     assert nbytes == numbers * (4 + 32 / 16) / 8
     floats = (setup.num_parameters - numbers) * FLOAT32.itemsize
     assert setup.weight_bytes == pytest.approx(floats + nbytes, abs=1)
-    assert setup.weight_types == f"float32, {numbers / setup.num_parameters:.0%} of them as stored (6.0 bits)"
+    share = f"{numbers / setup.num_parameters:.0%}"
+    assert setup.weight_types == f"the folder's own 6.0 bits ({share} of them), else in float32"
     plain = prepare(
         ModelConfig(checkpoint_name_or_path=str(tmp_path), quantization=None),
         RuntimeConfig(),

@@ -82,7 +82,7 @@ class EngineSetup:
         if not self.kept.numbers:
             return self.weight_type.name
         share, bits = self.kept.numbers / self.num_parameters, 8 * self.kept.nbytes / self.kept.numbers
-        return f"{self.weight_type.name}, {share:.0%} of them as stored ({bits:.1f} bits)"
+        return f"the folder's own {bits:.1f} bits ({share:.0%} of them), else in {self.weight_type.name}"
 
     @property
     def weight_bytes(self) -> int:

@@ -145,8 +145,12 @@ class GgufFiles(Closing):
 
     @property
     def stored_bits(self) -> float:
-        nbytes = sum(tensor.nbytes for file in self.files for tensor in file.tensors.values())
-        return 8 * nbytes / sum(math.prod(shape) for shape in self.shapes.values())
+        return 8 * self.nbytes / sum(math.prod(shape) for shape in self.shapes.values())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors as they are stored."""
+        return sum(tensor.nbytes for file in self.files for tensor in file.tensors.values())
 
     def close(self) -> None:
         for file in self.files:
@@ -180,6 +184,10 @@ class GgufFolder(CodedWeights, ComputedFolder):
         stored = self._files.file_of[part]
         dtype = _HALF if part in stored.blocks else stored.tensors[part].dtype
         return StoredTensor(name, dtype, source.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self._files.nbytes
 
     def file_name(self, name: str) -> str:
         return str(self.file(name).path)

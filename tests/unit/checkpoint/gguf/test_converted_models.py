@@ -42,6 +42,7 @@ def test_a_file_has_the_architecture_and_the_tensors_of_its_folder(name: str, tm
     with folder:
         assert spec.architecture == as_stored(describe(CASES[name]["config"]), folder)
         assert {key: digest(folder.floats(key)) for key in folder.names} == CASES[name]["digests"]
+        assert 0 < folder.nbytes < (WRITTEN / f"{name}.gguf").stat().st_size
 
 
 @pytest.mark.parametrize("name", CASES)
