@@ -16,8 +16,8 @@ from mindbatch.checkpoint.lora.adapter import open_adapter
 from mindbatch.checkpoint.quantised.small_floats import E4M3
 from mindbatch.config.model_schema import ModelConfig, RuntimeConfig
 from mindbatch.kernels.choice import choose_kernels
-from mindbatch.kernels.codes import Codes, CodeType, packed_type
-from mindbatch.kernels.memory import FLOAT32
+from mindbatch.kernels.codes import INT8_BY_OUTPUT, Codes, CodeType, packed_type
+from mindbatch.kernels.memory import FLOAT32, INT8
 from mindbatch.kernels.native import NativeKernels
 from mindbatch.kernels.native_library import NativeLibrary, find_library
 from mindbatch.kernels.operations.dense import embedding, linear
@@ -310,3 +310,19 @@ def test_an_adapter_beside_codes_changes_its_own_rows(tmp_path: Path, method: st
         changes.append(own - plain)
     assert np.abs(changes[1]).max() > 0.005
     assert np.abs(changes[0] - changes[1]).max() < 0.5 * np.abs(changes[1]).max()
+
+
+@pytest.mark.parametrize(
+    ("stored", "expected"),
+    [
+        (CodeType("int8"), INT8_BY_OUTPUT),
+        (CodeType("int4"), INT8_BY_OUTPUT),
+        (CodeType("int8", None, True), None),
+        (CodeType("int4", 32), None),
+        (CodeType("float8"), None),
+    ],
+)
+def test_int8_keeps_whole_numbers_with_a_scale_for_each_output(
+    stored: CodeType, expected: CodeType | None
+) -> None:
+    assert NativeKernels(library(), INT8).code_type([stored], 64) == expected

@@ -70,10 +70,9 @@ def _load(
     outputs, inputs = spec.local_outputs(shard), spec.local_inputs(shard)
     matrices = max(1, spec.matrices)
     kind = _code_type(spec, folder, names, kernels.code_type, shard)
-    segments = spec.local_segments(shard)
+    segments, padded = spec.local_segments(shard), _padded(spec, outputs, kernels)
     if kind is not None and inputs is not None:
-        stacked = kernels.stacked_outputs(outputs // matrices) * matrices if spec.matrices else outputs
-        array = kernels.coded_zeros(kind, stacked, inputs, segments)
+        array = kernels.coded_zeros(kind, padded, inputs, segments)
     elif spec.layout is not Layout.PACKED or inputs is None:
         dtype = np.dtype(np.float32) if spec.layout is Layout.FLOAT32 else kernels.dtype
         array = aligned_zeros((outputs,) if inputs is None else (outputs, inputs), dtype)
@@ -81,7 +80,7 @@ def _load(
         array = kernels.packed_stack(matrices, outputs // matrices, inputs, segments)
     else:
         array = kernels.packed_zeros(outputs, inputs, segments)
-    first, padding = 0, (_padded(spec, outputs, kernels) - outputs) // matrices
+    first, padding = 0, (padded - outputs) // matrices
     of_matrix = len(spec.parts) // matrices
     for number, part in enumerate(spec.parts):
         name = names(part.source)

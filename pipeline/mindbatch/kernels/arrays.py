@@ -27,6 +27,13 @@ class PackedArray(np.ndarray[Any, Any]):
 
     kind: str
 
+    @classmethod
+    def over(cls, array: Array, kind: str) -> "PackedArray":
+        """The array's own memory as a weight of this kind."""
+        packed = array.view(cls)
+        packed.kind = kind
+        return packed
+
     def __array_finalize__(self, source: Any) -> None:
         self.kind = getattr(source, "kind", "")
 

@@ -33,6 +33,11 @@ class CodeType:
         return f"{self.numbers}_groups" if self.numbers == "int8" and self.group else self.numbers
 
     @property
+    def has_row_scales(self) -> bool:
+        """True for whole numbers with one scale, and nothing more, for each output."""
+        return self.numbers in ("int4", "int8") and self.group is None and not self.has_offsets
+
+    @property
     def bits(self) -> int:
         return 8 if self.numbers in ("int8", _FLOAT8) else 4
 
@@ -55,6 +60,8 @@ class Codes(NamedTuple):
 
 
 INT8_BY_OUTPUT = CodeType("int8")
+FLOAT4_NUMBERS = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+"""By a code of "float4", its number."""
 
 
 def packed_type(stored: Collection[CodeType], inputs: int) -> CodeType | None:

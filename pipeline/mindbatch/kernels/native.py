@@ -86,7 +86,7 @@ class NativeStorage(Kernels):
     def code_type(self, stored: Collection[CodeType], inputs: int) -> CodeType | None:
         if self._keeps_codes:
             return packed_type(stored, inputs)
-        is_kept = self.weight_type == INT8 and {*stored} == {INT8_BY_OUTPUT}
+        is_kept = self.weight_type == INT8 and all(kind.has_row_scales for kind in stored)
         return INT8_BY_OUTPUT if is_kept else None
 
     def coded_zeros(self, kind: CodeType, outputs: int, inputs: int, segments: int = 1) -> Array:

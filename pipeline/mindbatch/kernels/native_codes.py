@@ -3,11 +3,10 @@
 import numpy as np
 
 from mindbatch.kernels.arrays import Arena, Array, FloatArray, PackedArray
-from mindbatch.kernels.codes import Codes, CodeType
+from mindbatch.kernels.codes import FLOAT4_NUMBERS, Codes, CodeType
 
 PANEL = 32  # outputs per packed panel: kPanel in csrc/variant_table.h
 _IN_UNIT = 4  # neighbouring inputs of an output whose codes stand together
-_FLOAT4_NUMBERS = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # of E2M1, doubled
 
 
 def coded_zeros(arena: Arena, kind: CodeType, outputs: int, inputs: int, segments: int) -> PackedArray:
@@ -16,9 +15,7 @@ def coded_zeros(arena: Arena, kind: CodeType, outputs: int, inputs: int, segment
     groups = inputs // segments // kind.group
     assert groups * kind.group * segments == inputs
     shape = (-(-outputs // PANEL), segments, groups, PANEL * kind.nbytes(kind.group))
-    packed = arena.zeros(shape, np.dtype(np.uint8)).view(PackedArray)
-    packed.kind = kind.kind
-    return packed
+    return PackedArray.over(arena.zeros(shape, np.dtype(np.uint8)), kind.kind)
 
 
 def pack_codes(packed: Array, kind: CodeType, first_output: int, codes: Codes) -> None:
@@ -61,7 +58,7 @@ def _codes_of(numbers: dict[int, int]) -> Array:
 
 _CODES_OF = {
     "int4": _codes_of({number: number + 8 for number in range(-8, 8)}),
-    "float4": _codes_of({number: code for code, number in reversed([*enumerate(_FLOAT4_NUMBERS)])}),
+    "float4": _codes_of({number: code for code, number in reversed([*enumerate(FLOAT4_NUMBERS)])}),
 }
 
 

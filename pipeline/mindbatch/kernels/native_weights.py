@@ -58,16 +58,13 @@ class NativeWeights:
         segments = finer_segments(self.type, inputs, segments)
         panels, inputs = -(-outputs // PANEL), inputs // segments
         if self.type == FLOAT32:
-            return self._packed((panels, segments, inputs, PANEL), np.dtype(np.float32))
-        whole = _DEPTHS[self.type]
-        depth = -(-inputs // whole) * whole
-        size = depth * PANEL * self.type.itemsize + _TAILS[self.type]
-        return self._packed((panels, segments, size), np.dtype(np.int8))
-
-    def _packed(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> PackedArray:
-        packed = self.arena.zeros(shape, dtype).view(PackedArray)
-        packed.kind = self.type.name
-        return packed
+            array = self.arena.zeros((panels, segments, inputs, PANEL), np.dtype(np.float32))
+        else:
+            whole = _DEPTHS[self.type]
+            depth = -(-inputs // whole) * whole
+            size = depth * PANEL * self.type.itemsize + _TAILS[self.type]
+            array = self.arena.zeros((panels, segments, size), np.dtype(np.int8))
+        return PackedArray.over(array, self.type.name)
 
     def pack(self, packed: Array, first_output: int, rows: Array) -> int:
         """Packs rows in the library, which rounds them where the type is not float32."""

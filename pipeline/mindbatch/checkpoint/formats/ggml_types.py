@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mindbatch.checkpoint.formats.floats import Array, FloatArray
-from mindbatch.kernels.codes import Codes, CodeType
+from mindbatch.kernels.codes import FLOAT4_NUMBERS, Codes, CodeType
 
 _LONG = 256
 _IQ4 = np.array(
@@ -18,7 +18,7 @@ _IQ4 = np.array(
 )  # of a code of IQ4_NL and IQ4_XS
 _TWO_BITS = np.array([0, 2, 4, 6], np.uint8)[:, None]
 _ONE_BIT = np.arange(8, dtype=np.uint8)[:, None]
-_E2M1_DOUBLED = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
+_E2M1_DOUBLED = np.array(FLOAT4_NUMBERS, np.int8)
 
 
 class Split(NamedTuple):

@@ -66,8 +66,7 @@ class Awq(QuantisedLayout):
         )
 
     def code_type(self, small: Mapping[str, Array], inputs: int) -> CodeType | None:
-        has_offsets = bool(np.any(_by_outputs(small["qzeros"]) != 1 << (BITS - 1)))
-        return self.coded(f"int{BITS}", small, inputs, has_offsets=has_offsets)
+        return self.coded_with_zeros(BITS, _by_outputs(small["qzeros"]), small, inputs)
 
 
 def _by_outputs(words: Array) -> Array:

@@ -87,8 +87,9 @@ class CompressedPacked(QuantisedLayout):
         )
 
     def code_type(self, small: Mapping[str, Array], inputs: int) -> CodeType | None:
-        has_offsets = not self.is_symmetric and bool(np.any(self._zeros(small) != 1 << (self.bits - 1)))
-        return self.coded(f"int{self.bits}", small, inputs, has_offsets=has_offsets)
+        if self.is_symmetric:
+            return self.coded(f"int{self.bits}", small, inputs)
+        return self.coded_with_zeros(self.bits, self._zeros(small), small, inputs)
 
     def _zeros(self, tensors: Mapping[str, Array]) -> Array:
         """The zeros, [outputs and what fills the last word, groups]."""

@@ -141,8 +141,8 @@ class QuantisedFolder(CodedWeights, ModelFolder):
     def codes(
         self, name: str, outputs: slice, inputs: slice, kind: CodeType, number: int | None = None
     ) -> Codes:
-        bounded(self._size(self._matrices[name]), outputs, inputs)
-        return self._matrix(name, number).codes_of(outputs, inputs, kind)
+        rows, columns = bounded(self._size(self._matrices[name]), outputs, inputs)
+        return self._matrix(name, number).codes_of(rows, columns, kind)
 
     def _matrix(self, name: str, number: int | None = None) -> GroupedMatrix:
         """The matrix, or one of a stack; its integers stay in memory until the thread reads another one."""

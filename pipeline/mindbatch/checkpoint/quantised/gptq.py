@@ -73,8 +73,7 @@ class Gptq(QuantisedLayout):
         )
 
     def code_type(self, small: Mapping[str, Array], inputs: int) -> CodeType | None:
-        has_offsets = bool(np.any(self._zeros(small) != 1 << (self.bits - 1)))
-        return self.coded(f"int{self.bits}", small, inputs, has_offsets=has_offsets)
+        return self.coded_with_zeros(self.bits, self._zeros(small), small, inputs)
 
     def _zeros(self, tensors: Mapping[str, Array]) -> Array:
         """The zeros, [outputs, groups]."""

@@ -181,6 +181,13 @@ class QuantisedLayout(ABC):
             return None
         return CodeType(numbers, self.group_size, has_offsets)
 
+    def coded_with_zeros(
+        self, bits: int, zeros: Array, small: Mapping[str, Array], inputs: int
+    ) -> CodeType | None:
+        """The type of integers without a sign; they have offsets unless each zero is their middle."""
+        has_offsets = bool(np.any(zeros != 1 << (bits - 1)))
+        return self.coded(f"int{bits}", small, inputs, has_offsets=has_offsets)
+
     def groups_in_order(self, inputs: int) -> Array | None:
         """Computes `GroupedMatrix.groups` for groups of neighbours, of which the last may be smaller."""
         if self.group_size is None or inputs % self.group_size == 0:

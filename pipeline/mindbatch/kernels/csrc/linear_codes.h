@@ -8,21 +8,23 @@
 // one chain over the groups of a segment; segments are added as everywhere. So every set of instructions gives the same bits.
 
 // How numbers are found of the lower four bits of bytes, what was added to them, and the place in a line of an output's code.
-struct Int4Codes {
+struct CodesInOrder {
+  static IntVec bytes(IntVec codes) { return codes; }
+  static int64_t place(int64_t output, int64_t input) { return output * 4 + input; }
+};
+
+struct Int4Codes : CodesInOrder {
   static constexpr WeightKind kKind = kInt4;
   static constexpr int kBits = 4, kShift = 8, kLargest = 15;
-  static IntVec bytes(IntVec codes) { return codes; }
   static int number(int code) { return code - kShift; }
-  static int64_t place(int64_t output, int64_t input) { return output * 4 + input; }
 };
 
 // E2M1, doubled.
 constexpr int8_t kFloat4Numbers[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-struct Float4Codes {
+struct Float4Codes : CodesInOrder {
   static constexpr WeightKind kKind = kFloat4;
   static constexpr int kBits = 4, kShift = 12, kLargest = 24;
   static int number(int code) { return kFloat4Numbers[code]; }
-  static int64_t place(int64_t output, int64_t input) { return output * 4 + input; }
 
   static IntVec bytes(IntVec codes) {
     // What is looked up, kShift being added.
@@ -44,12 +46,10 @@ struct Float4Codes {
   }
 };
 
-struct Int8Codes {
+struct Int8Codes : CodesInOrder {
   static constexpr WeightKind kKind = kInt8Groups;
   static constexpr int kBits = 8, kShift = 128, kLargest = 255;
-  static IntVec bytes(IntVec codes) { return codes; }
   static int number(int code) { return code - kShift; }
-  static int64_t place(int64_t output, int64_t input) { return output * 4 + input; }
 };
 
 // Products of four unsigned bytes of weights with four signed bytes of x, for which x has so many kWords. Their sums are int32,
